@@ -21,7 +21,7 @@ target=${CARGO_TARGET_DIR:-$root/target}
 [[ $target == /* ]] || target=$PWD/$target
 binary=$target/release/sparktune
 # What the program is built from. A change to any other file needs no new build.
-sources=(.cargo Cargo.lock Cargo.toml kernels presets src)
+sources=(.cargo Cargo.lock Cargo.toml kernels presets src tests/peers)
 # Contains the features of the last successful build. Its modification time is the moment at which that build began.
 stamp=$target/release/.built-by-run-sh
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sparktune_base::choices::Think;
-use sparktune_base::units::{count, counted};
+use sparktune_base::units::count;
 use sparktune_data::{CheckOptions, Input, Pick, Place, Preview, Previewed, Rendering, Report, Wanted};
 use sparktune_plan::{Answers, Origin, Setting};
 
@@ -31,7 +31,7 @@ pub struct Checked {
     pub accepted: bool,
     /// The examples to show.
     pub shown: Vec<ShownExample>,
-    /// Why there is none of those that were looked for.
+    /// Why there is none of those that were asked for.
     pub not_found: Option<String>,
 }
 
@@ -200,17 +200,23 @@ fn shown(
     listener: &dyn Listener,
 ) -> Result<(Vec<ShownExample>, Option<String>), Failure> {
     let preview = preview_of(inputs, answers, base, Some(limit), wanted.clone(), listener)?;
-    let too_long = || {
-        let lines = Some(preview.too_long_to_show).filter(|lines| *lines > 0)?;
-        Some(format!(
-            "no example is shown: {} longer than 1 MiB, which are not shown",
-            counted(lines, "line")
-        ))
+    let why = match wanted {
+        Some(wanted) => Some(why_none(&preview, &wanted)),
+        None => why_nothing(&preview),
     };
-    let why = wanted.map_or_else(too_long, |wanted| Some(why_none(&preview, &wanted)));
     let shown = trained(preview.examples.into_iter(), answers, base);
     let not_found = why.filter(|_| shown.is_empty());
     Ok((shown, not_found))
+}
+
+/// Says why not one of the first examples is shown, if the report does not say it: rejected lines are in it.
+fn why_nothing(preview: &Preview) -> Option<String> {
+    let have = match preview.too_long_to_show {
+        0 => return None,
+        1 => "1 line has".to_owned(),
+        lines => format!("{} lines have", count(lines)),
+    };
+    Some(format!("no example is shown: {have} more than 1 MiB, and such lines are not shown"))
 }
 
 /// Says why there is no example to show. The reasons of the search count only if it has found none: examples
@@ -244,6 +250,15 @@ fn trained(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_too_long_to_show_are_why_nothing_is_shown() {
+        let preview = |lines| Preview { too_long_to_show: lines, ..Preview::default() };
+        assert_eq!(why_nothing(&preview(0)), None);
+        let said = "no example is shown: 1 line has more than 1 MiB, and such lines are not shown";
+        assert_eq!(why_nothing(&preview(1)).as_deref(), Some(said));
+        assert!(why_nothing(&preview(2_000)).unwrap().contains(": 2,000 lines have"));
+    }
 
     #[test]
     fn what_a_search_has_not_read_is_no_reason_why_its_examples_are_not_shown() {

@@ -24,11 +24,16 @@ pub struct Cleaned {
     pub left_out: u64,
 }
 
-/// Refuses a file for the copy that exists, before anything is read for it.
+/// Refuses a file for the copy that exists, or whose name has another ending than JSON Lines have, before
+/// anything is read for it.
 ///
 /// # Errors
-/// It exists, or a link of its name.
-pub fn refuse_existing(output: &Path) -> Result<(), Failure> {
+/// It exists, or a link of its name, or it is not named as JSON Lines are.
+pub fn refuse_output(output: &Path) -> Result<(), Failure> {
+    if !is_named_as_lines(output) {
+        let text = format!("{} would not be read as JSON Lines", escape(&output.display().to_string()));
+        return Err(Failure::usage(text).hint("Name a file that ends with .jsonl"));
+    }
     fs::symlink_metadata(output).map_or(Ok(()), |_| Err(exists(output)))
 }
 
@@ -48,8 +53,11 @@ fn files_to_copy(report: &Report) -> Vec<&Path> {
 }
 
 fn has_lines_to_copy(file: &Path) -> Result<bool, Failure> {
-    let is_named_so = file.extension().is_some_and(|end| end == "jsonl" || end == "ndjson");
-    Ok(is_named_so && file.is_file() && has_plain_lines(file)?)
+    Ok(is_named_as_lines(file) && file.is_file() && has_plain_lines(file)?)
+}
+
+fn is_named_as_lines(file: &Path) -> bool {
+    file.extension().is_some_and(|end| end == "jsonl" || end == "ndjson")
 }
 
 /// Writes the lines of all files of a report into the new file `output`, apart from blank ones and those that
@@ -75,7 +83,7 @@ pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cl
         }
     }
     let without = rejected_places(report, rejected)?;
-    refuse_existing(output)?;
+    refuse_output(output)?;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists => exists(output),
         _ => Failure::io("write", output, &error),

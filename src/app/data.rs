@@ -393,9 +393,12 @@ pub fn with_correction(refusal: Failure, report: &Report) -> Failure {
     corrected(refusal, report, &seen, |files| {
         let names: Vec<String> = match files {
             [_, _, _, _, ..] => vec!["DATA".to_owned()],
-            _ => files.iter().map(|file| shown_word(file.as_os_str())).collect(),
+            _ => files.iter().map(|file| shown_word(not_a_flag(file).as_os_str())).collect(),
         };
-        format!("`{program} check {} --write-clean FILE`", names.join(" "))
+        format!(
+            "`{program} check {} --write-clean FILE` and the same --model, --map and --format",
+            names.join(" ")
+        )
     })
 }
 
@@ -404,12 +407,23 @@ pub fn with_correction_in_check(refusal: Failure, report: &Report) -> Failure {
     corrected(refusal, report, "", |_| "--write-clean FILE".to_owned())
 }
 
-/// Adds it with a command that copies these files without the rejected lines.
+/// Returns a path that no command takes for a flag.
+fn not_a_flag(path: &Path) -> PathBuf {
+    if path.as_os_str().as_encoded_bytes().starts_with(b"-") {
+        Path::new(".").join(path)
+    } else {
+        path.into()
+    }
+}
+
+/// Adds what can be done about rejected lines. `copy` names what copies these files without them.
 fn corrected(refusal: Failure, report: &Report, seen: &str, copy: impl Fn(&[&Path]) -> String) -> Failure {
     if report.lines_to_correct() == 0 {
         return refusal;
     }
-    refusal.hint(match (report.map_hint(), report.accepted_lines(), files_that_can_be_copied(report)) {
+    let is_of_eval = report.files.iter().any(|file| file.eval && file.rejected > 0);
+    let files = files_that_can_be_copied(report).filter(|_| !is_of_eval);
+    refusal.hint(match (report.map_hint(), report.accepted_lines(), files) {
         (Some(hint), ..) => hint,
         (None, 0, _) => format!("Correct the lines{seen}"),
         (None, _, None) => format!("Correct the lines{seen}, or raise --max-rejected"),

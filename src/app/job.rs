@@ -1,7 +1,7 @@
 //! Makes a plan from answers: finds the model, tokenises the data, measures the machine, decides. No weights
 //! are downloaded.
 
-use sparktune_base::units::{count, counted, percent};
+use sparktune_base::units::counted;
 use sparktune_data::Prepared;
 use sparktune_hub::{DownloadPlan, Hub};
 use sparktune_plan::{Answers, Facts, Method, Plan, PlanError, resolve, resolve_head};
@@ -69,10 +69,7 @@ fn plan_by(
     let prepared = prepare_data(answers, &base, listener)?;
     accept(answers, &prepared)?;
     let report = &prepared.report;
-    let tokens = report.tokens.as_ref().map_or(String::new(), |tokens| {
-        let share = percent(tokens.target_share);
-        format!(", {}, {} of them trained ({share})", counted(tokens.total, "token"), count(tokens.targets))
-    });
+    let tokens = report.tokens.as_ref().map_or(String::new(), |tokens| format!(", {tokens}"));
     listener.note(&format!("data  {}{tokens}", counted(report.examples, "example")));
     for finding in report.findings() {
         listener.note(&format!("data  {}", finding.trim_start()));

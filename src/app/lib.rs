@@ -55,6 +55,7 @@ pub mod inference;
 pub mod job;
 mod kernel_cache;
 pub mod launch;
+mod led_elsewhere;
 pub mod listener;
 pub mod machine;
 pub mod members_of_run;

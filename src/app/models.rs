@@ -20,6 +20,7 @@ use sparktune_runlog::{Error, Models, RunDir, RunsRoot};
 use crate::edited_models;
 use crate::failure::Failure;
 use crate::folders::demo_folder;
+use crate::led_elsewhere::led_elsewhere;
 use crate::model::hub;
 
 /// What kind of model it is.
@@ -64,7 +65,8 @@ pub struct Opening {
     pub model: PathBuf,
     /// The folder of an adapter that it loads on that, so that adapters of one base share its memory.
     pub adapter: Option<PathBuf>,
-    /// The variables of the chat template that the adapter was trained with.
+    /// The variables of the chat template that the adapter was trained with. Those of merged and edited
+    /// models are found by the worker.
     pub template_kwargs: BTreeMap<String, Value>,
 }
 
@@ -185,20 +187,24 @@ pub fn find_named(text: &str, runs_dir: &Path) -> Result<OpenableModel, Failure>
         Some(model) => Ok(model),
         None => {
             let shown = escape(name);
-            let named = root.resolve(name);
-            // `latest` may be the default of a command, a word that nobody typed.
-            if let Err(error @ Error::NoRuns { .. }) = named {
-                return Err(Failure::from(error)
-                    .hint("Or name the folder of a model, or a model of the hub that was downloaded"));
+            match root.resolve(name) {
+                Ok(run) if run.plan().is_file() => {
+                    plan_of(&run)?;
+                    Err(Failure::usage(format!("the run {shown} has no exported weights yet"))
+                        .hint("Wait for its end, or export its newest checkpoint with `export`"))
+                }
+                Err(error @ Error::Ambiguous { .. }) => Err(error.into()),
+                // `latest` may be the default of a command, a word that nobody typed.
+                Err(error @ Error::NoRuns { .. }) => Err(led_elsewhere(&root, name).unwrap_or_else(|| {
+                    let hint = "Or name the folder of a model, a model downloaded from the hub, or `demo`";
+                    Failure::from(error).hint(hint)
+                })),
+                _ => Err(led_elsewhere(&root, name).unwrap_or_else(|| {
+                    Failure::usage(format!("there is no model '{shown}' on this machine")).hint(
+                        "Name a finished run, the folder of a model or an adapter, a model downloaded from the hub, or `demo` for that of the demo",
+                    )
+                })),
             }
-            Err(if named.is_ok_and(|run| run.plan().is_file()) {
-                Failure::usage(format!("the run {shown} has no exported weights yet"))
-                    .hint("Wait for its end, or export its newest checkpoint with `export`")
-            } else {
-                Failure::usage(format!("there is no model '{shown}' on this machine")).hint(
-                    "Name a finished run, the folder of a model or an adapter, or a model of the hub that was downloaded",
-                )
-            })
         }
     }
 }
@@ -217,6 +223,9 @@ impl OpenableModel {
         let (base, named) = match self.kind {
             ModelKind::Run => {
                 let plan = plan_of(&RunDir::open(&self.path)?)?;
+                (plan.model.path, plan.model.id)
+            }
+            ModelKind::Adapter if let Some((_, plan)) = run_of_adapter(&self.path)? => {
                 (plan.model.path, plan.model.id)
             }
             ModelKind::Edited | ModelKind::Adapter => {
@@ -251,34 +260,46 @@ impl OpenableModel {
             ModelKind::Base | ModelKind::Merged | ModelKind::Edited => {
                 Ok(Opening { model: self.path.clone(), ..Opening::default() })
             }
+            ModelKind::Run => {
+                let run = RunDir::open(&self.path)?;
+                let plan = plan_of(&run)?;
+                match plan.method {
+                    Method::Lora { .. } => self.opening_of(run.outputs().join("adapter"), &run, plan),
+                    Method::Full | Method::Head => {
+                        Ok(Opening { model: self.path.clone(), ..Opening::default() })
+                    }
+                }
+            }
             ModelKind::Adapter => {
-                if let Some(run) = RunDir::of_output(&self.path) {
-                    return self.opening_of_run(&run);
+                if let Some((run, plan)) = run_of_adapter(&self.path)? {
+                    return self.opening_of(self.path.clone(), &run, plan);
                 }
                 let base = base_of_adapter(&self.path).filter(|base| base.join("config.json").is_file());
                 let missing = || self.without_base("Open it with `sparktune generate --base FOLDER`");
                 let model = base.ok_or_else(missing)?;
                 Ok(Opening { model, adapter: Some(self.path.clone()), ..Opening::default() })
             }
-            ModelKind::Run => self.opening_of_run(&RunDir::open(&self.path)?),
         }
     }
 
-    fn opening_of_run(&self, run: &RunDir) -> Result<Opening, Failure> {
-        let whole = Opening { model: run.path().to_owned(), ..Opening::default() };
-        let plan = plan_of(run)?;
-        if !matches!(plan.method, Method::Lora { .. }) {
-            return Ok(whole);
-        }
-        let model = plan.model.path.clone().filter(|base| base.join("config.json").is_file());
+    /// Returns what is opened for an adapter that a run with this plan has exported.
+    fn opening_of(&self, adapter: PathBuf, run: &RunDir, plan: Plan) -> Result<Opening, Failure> {
+        let has_model = |base: &PathBuf| base.join("config.json").is_file();
+        let model = plan.model.path.clone().filter(has_model);
+        let model = model.or_else(|| base_of_adapter(&adapter).filter(has_model));
         let missing = || self.without_base("Download it again, or open the folder outputs/merged");
         let model = model.ok_or_else(missing)?;
-        // With a template or a reading of the config of its own, the base is another model.
-        if run.chat_template().is_file() || plan.model.config_options() != ConfigOptions::default() {
-            return Ok(whole);
+        // With a template or a reading of the config of its own, the base is another model, and so is one
+        // with variables of the template that this run does not set.
+        let of_base = kwargs_of_model(&model)?;
+        let has_others = of_base.keys().any(|name| !plan.data.template_kwargs.0.contains_key(name));
+        if has_others
+            || run.chat_template().is_file()
+            || plan.model.config_options() != ConfigOptions::default()
+        {
+            return Ok(Opening { model: self.path.clone(), ..Opening::default() });
         }
-        let adapter = Some(run.outputs().join("adapter"));
-        Ok(Opening { model, adapter, template_kwargs: plan.data.template_kwargs.0 })
+        Ok(Opening { model, adapter: Some(adapter), template_kwargs: plan.data.template_kwargs.0 })
     }
 
     /// Returns the folder with all weights of the model, which can be edited.
@@ -370,11 +391,10 @@ fn of_folder(id: &str, folder: &Path) -> Option<OpenableModel> {
         return None;
     }
     let edited = edited_models::stacked(folder).filter(|_| !is_adapter);
-    let in_outputs = folder.parent().is_some_and(|parent| parent.ends_with("outputs"));
     let kind = match (is_adapter, &edited) {
         (true, _) => ModelKind::Adapter,
         (false, Some(_)) => ModelKind::Edited,
-        (false, None) if in_outputs => ModelKind::Merged,
+        (false, None) if RunDir::of_output(folder).is_some() => ModelKind::Merged,
         (false, None) => ModelKind::Base,
     };
     let base = if is_adapter { base_of_adapter(folder) } else { edited.map(|edited| edited.base) };
@@ -393,6 +413,29 @@ fn of_folder(id: &str, folder: &Path) -> Option<OpenableModel> {
 fn parameters(folder: &Path) -> Option<u64> {
     let config = read_model_json(&folder.join("config.json")).ok()?;
     Some(ModelConfig::from_json(&config).ok()?.text_parameters())
+}
+
+/// Returns the variables of the chat template with which a worker renders for this model: those of the run
+/// that exported it, or that exported the base of an edited model.
+///
+/// # Errors
+/// The plan of the run cannot be read.
+fn kwargs_of_model(folder: &Path) -> Result<BTreeMap<String, Value>, Failure> {
+    let base = || RunDir::of_output(&edited_models::stacked(folder)?.base);
+    match RunDir::of_output(folder).or_else(base) {
+        Some(run) => Ok(plan_of(&run)?.data.template_kwargs.0),
+        None => Ok(BTreeMap::new()),
+    }
+}
+
+/// Returns the run whose outputs have this adapter, with its plan.
+///
+/// # Errors
+/// The plan cannot be read.
+fn run_of_adapter(folder: &Path) -> Result<Option<(RunDir, Plan)>, Failure> {
+    let Some(run) = RunDir::of_output(folder) else { return Ok(None) };
+    let plan = plan_of(&run)?;
+    Ok(matches!(plan.method, Method::Lora { .. }).then_some((run, plan)))
 }
 
 /// Returns what the config of an adapter names as its base.
@@ -545,6 +588,12 @@ mod tests {
         let shared = opening("lora").unwrap();
         let adapter = lora.join("outputs/adapter");
         assert_eq!((&shared.model, &shared.adapter), (&base, &Some(adapter)));
+        let best = lora.join("outputs/best/adapter");
+        fs::create_dir_all(&best).unwrap();
+        fs::write(best.join(CONFIG_FILE), "{}").unwrap();
+        let of_best = of_path(&best).unwrap();
+        assert_eq!(of_best.opening().unwrap(), Opening { adapter: Some(best), ..shared.clone() });
+        assert_eq!(of_best.started_from().unwrap().path, base);
         let adapter = of_path(&lora.join("outputs/adapter")).unwrap();
         assert_eq!(adapter.kind, ModelKind::Adapter);
         assert_eq!(shared.template_kwargs["enable_thinking"], false);

@@ -9,12 +9,12 @@ use sparktune_plan::presets::PRESETS;
 use sparktune_plan::{Answers, Origin, Plan, Setting};
 use sparktune_runlog::{
     Checkpoints, Error, EventTailer, Kind, Lease, Limit, Liveness, Planned, RunDir, RunView, RunsRoot,
-    may_be_called,
 };
 
 use crate::answers::{gather, runs_dir};
 use crate::data_sets::is_elsewhere;
 use crate::failure::{Exit, Failure};
+use crate::led_elsewhere::led_elsewhere;
 use crate::program::Program;
 use crate::stop_request::{StopRequest, is_frozen, trainer_of};
 
@@ -36,18 +36,6 @@ pub fn find(name: &str, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failur
         }
         _ => error.into(),
     })
-}
-
-/// Says where a run is of which a process of this machine trains as one of several ranks. `latest` is any.
-fn led_elsewhere(root: &RunsRoot, name: &str) -> Option<Failure> {
-    let folders = root.rank_folders().unwrap_or_default();
-    let trains = folders.iter().filter(|folder| Lease::is_held(folder).unwrap_or(false));
-    let run = trains.filter_map(RunDir::followed).find(|run| name == "latest" || may_be_called(run, name))?;
-    let text = format!("this machine trains as a rank of {run}, which is led from another machine");
-    Some(Failure::usage(text).hint(format!(
-        "Watch and stop it there; `{} cluster status` shows which machine is rank 0, if --cluster started the run",
-        program_name()
-    )))
 }
 
 /// Finds the run that is being trained.

@@ -10,7 +10,7 @@ use crate::cli::generate::{DecodingFlags, SamplingFlags};
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    /// A finished run, the folder of a model or an adapter, or a model downloaded from the hub
+    /// A finished run, the folder of a model or an adapter, a model downloaded from the hub, or `demo`
     #[arg(value_name = "MODEL", default_value = "latest")]
     pub run: String,
     /// Ask a second model the same questions: `base` for the base model of a run or of an edited

@@ -14,7 +14,7 @@ use sparktune_sampling::SamplingParams;
 
 #[derive(Debug, Args)]
 pub(crate) struct GenerateArgs {
-    /// A run, the folder of a model or an adapter, a model of the hub that was downloaded, or demo
+    /// A finished run, the folder of a model or an adapter, a model downloaded from the hub, or `demo`
     pub model: String,
     /// What the user says; or with --raw, the text to continue
     #[arg(long, value_name = "TEXT")]

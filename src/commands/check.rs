@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sparktune_app::answers::gather;
 use sparktune_app::check::{self, Checked, Show, ShownExample};
-use sparktune_app::clean::{Cleaned, refuse_existing, write_clean};
+use sparktune_app::clean::{Cleaned, refuse_output, write_clean};
 use sparktune_app::data::{refusal, with_correction_in_check};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
@@ -75,7 +75,7 @@ fn examine(
     let before = Before::at(rejected);
     if let Some(clean) = clean {
         refuse_as_list_of_rejected(rejected, ("--write-clean", clean))?;
-        refuse_existing(clean)?;
+        refuse_output(clean)?;
         // The list says which lines not to copy.
         before.place().ok_or_else(|| before.not_written())?;
     }
@@ -86,8 +86,8 @@ fn examine(
         check::check(&answers, &without_list(inputs, rejected), list, show, &listener)?;
     before.note_what_is_gone(&report);
 
-    let has_list = report.listed_lines() > 0;
-    let rejected_path = before.place().filter(|_| has_list);
+    let has_lines_to_list = report.listed_lines() > 0;
+    let rejected_path = before.place().filter(|_| has_lines_to_list);
     if style.json {
         let examples = shown.as_slice();
         print_json(&CheckReport { accepted, max_rejected, rejected_path, report: &report, examples })?;
@@ -118,12 +118,14 @@ fn examine(
             let kept = counted(kept, "line");
             print_lines(&format!("{path} has {kept}; left out: {}\n", count(left_out)))?;
         }
-        if kept > 0 {
+        // Of the eval set, nothing was left out.
+        if kept > 0 && report.files.iter().all(|file| !file.eval || file.rejected == 0) {
             return Ok(Exit::Done);
         }
     }
     // The report stands, whatever became of the list.
-    let not_written = (has_list && rejected_path.is_none()).then(|| report_failure(&before.not_written()));
+    let not_written =
+        (has_lines_to_list && rejected_path.is_none()).then(|| report_failure(&before.not_written()));
     let Some(refusal) = refusal(&answers, &report) else { return Ok(not_written.unwrap_or(Exit::Done)) };
     Ok(report_failure(&with_correction_in_check(refusal, &report)))
 }

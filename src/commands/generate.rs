@@ -23,7 +23,7 @@ const ID: &str = "answer";
 /// What `generate` is asked for.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
-    /// A run, the folder of a model or an adapter, or a model of the hub's cache.
+    /// A finished run, the folder of a model or an adapter, a model of the hub's cache, or the demo.
     pub model: String,
     /// The base of an adapter or a run, if it is not where that says.
     pub base: Option<PathBuf>,
@@ -55,7 +55,13 @@ pub fn generate(program: &Program, request: GenerateRequest, json: bool) -> Resu
         decoding: request.decoding,
     };
     let mut worker = Worker::start(program, &options)?;
-    let is_chat = worker.ready().has_template && !request.raw;
+    let has_template = worker.ready().has_template;
+    if !has_template && !request.template_kwargs.0.is_empty() {
+        let text =
+            format!("{} has no chat template, so --template-kwargs has no effect", escape(&request.model));
+        return Err(Failure::usage(text).hint("Omit it"));
+    }
+    let is_chat = has_template && !request.raw;
     let prompt = if is_chat {
         Prompt::Messages(json!({
             "messages": [{"role": "user", "content": request.prompt}],

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use sparktune_app::failure::Failure;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted};
-use sparktune_data::{Kind, Place, Rejected, RejectedList, Report, is_list_of_rejected};
+use sparktune_data::{Kind, Place, Rejected, RejectedList, Report, is_list_of_rejected, list_is_taken};
 use sparktune_tui::output::note;
 
 /// The largest number of reasons on the screen, and of rejected lines and their bytes that are read for them.
@@ -18,11 +18,14 @@ const TOO_LONG: usize = 3;
 const READ: usize = 1000;
 const READ_BYTES: usize = 16 << 20;
 
+/// The number of lines of an earlier list that are read at a time.
+const PAGE: usize = 1000;
+
 /// What is in the place of the list before a command writes it.
 pub(crate) struct Before<'a> {
     list: &'a Path,
-    /// The data of an earlier list: the file of its first line.
-    data: Option<String>,
+    /// The files that an earlier list is of.
+    data: Vec<String>,
     is_taken: bool,
 }
 
@@ -30,9 +33,10 @@ impl<'a> Before<'a> {
     /// Looks at the place of the list.
     pub(crate) fn at(list: &'a Path) -> Self {
         let is_list = is_list_of_rejected(list);
-        let first = || RejectedList::open(list).ok()?.page(0, 1, 0).ok()?.pop();
-        let data = first().filter(|_| is_list).map(|line| line.rejected.file);
-        Self { list, data, is_taken: list.is_file() && !is_list }
+        let data = if is_list { files_of(list) } else { Vec::new() };
+        // One that cannot be read is an error of whoever writes it.
+        let is_taken = list.is_file() && !is_list && File::open(list).is_ok();
+        Self { list, data, is_taken }
     }
 
     /// Returns where to write the list: nowhere if a file of the user's has its name.
@@ -42,28 +46,46 @@ impl<'a> Before<'a> {
 
     /// Says so if the list of other data than that of the report is not there any more.
     pub(crate) fn note_what_is_gone(&self, report: &Report) {
-        let Some(data) = self.data.as_deref() else { return };
-        if report.files.iter().any(|file| file.name == data) {
-            return;
-        }
-        let gone = if report.listed_lines() > 0 { "is replaced" } else { "was removed" };
-        let (list, data) = (self.list.display().to_string(), escape(data));
-        note(&format!("{}: the earlier list, of rejected lines of {data}, {gone}", escape(&list)));
+        let whole = |name: &str| Path::new(name).canonicalize().unwrap_or_else(|_| name.into());
+        let now: Vec<PathBuf> = report.files.iter().map(|file| whole(&file.name)).collect();
+        let gone: Vec<&str> =
+            self.data.iter().map(String::as_str).filter(|file| !now.contains(&whole(file))).collect();
+        let data = match gone[..] {
+            [] => return,
+            [file] => file.to_owned(),
+            [file, ..] => format!("{file} and {}", counted(gone.len() as u64 - 1, "other file")),
+        };
+        let what = if report.listed_lines() > 0 { "is replaced" } else { "was removed" };
+        note(&format!("{}: the earlier list, of rejected lines of {data}, {what}", self.list.display()));
     }
 
     /// Returns that the list could not be written because its name is taken.
     pub(crate) fn not_written(&self) -> Failure {
-        let list = self.list.display().to_string();
-        let text = format!(
-            "{} exists and is not a list of rejected lines, so they are not written there",
-            escape(&list)
-        );
-        Failure::usage(text).hint("Choose another path with --rejected")
+        list_is_taken(self.list).into()
     }
 }
 
+/// Returns the files whose lines are in a list, as far as it can be read.
+fn files_of(list: &Path) -> Vec<String> {
+    let mut files: Vec<String> = Vec::new();
+    let Ok(mut list) = RejectedList::open(list) else { return files };
+    let mut read = 0;
+    while let Ok(page) = list.page(read, PAGE, 0)
+        && !page.is_empty()
+    {
+        read += page.len() as u64;
+        for line in page {
+            if files.last() != Some(&line.rejected.file) && !files.contains(&line.rejected.file) {
+                files.push(line.rejected.file);
+            }
+        }
+    }
+    files
+}
+
 /// Leaves out the list that an earlier command wrote to `rejected`: `*.jsonl` names it together with the data
-/// beside it. A list that is named alone stays, and so does any other file there; both are refused as data.
+/// beside it. A list that is named alone stays, and is refused as data. Another file of this name is data to
+/// `check`, which then writes no list, and refused by `pack`.
 pub(crate) fn without_list(inputs: &[PathBuf], rejected: &Path) -> Vec<PathBuf> {
     let list = rejected.canonicalize().ok().filter(|list| is_list_of_rejected(list));
     let is_data = |input: &&PathBuf| list.is_none() || input.canonicalize().ok() != list;

@@ -15,7 +15,7 @@ use crate::input::Input;
 use crate::inputs::Inputs;
 use crate::mapped::Columns;
 use crate::progress::{Phase, Progress};
-use crate::rejection::RejectedFile;
+use crate::rejected_file::RejectedFile;
 use crate::report::Report;
 use crate::served::Prompts;
 use crate::source::Source;

@@ -252,7 +252,7 @@ fn twice(error: &serde_json::Error) -> Option<Rejection> {
 fn invalid_json(error: &serde_json::Error) -> Rejection {
     let problem = match without_place(error).as_str() {
         // The parser's word for true, false and null.
-        "expected ident" => "neither a string in quotes, nor a number, true, false or null".to_owned(),
+        "expected ident" => "a word that is not true, false or null; text needs double quotes".to_owned(),
         problem => problem.to_owned(),
     };
     let (reason, fix) = if error.is_eof() {
@@ -369,6 +369,7 @@ mod tests {
             (r#"{"prompt":"a\udc00","completion":"c"}"#, "half of a character at column"),
             ("{", "the line ends in the middle of a JSON value. Write one JSON object per line (jq -c . IN"),
             ("{]", "not valid JSON at column 2"),
+            (r#"{"prompt": nope}"#, "not valid JSON at column 13: a word that is not true, false or null"),
         ] {
             let rejection = parse_line(format, line).unwrap_err().to_string();
             assert!(rejection.starts_with(said), "{rejection}");

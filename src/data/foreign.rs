@@ -73,7 +73,8 @@ fn guess(object: &Map<String, Value>) -> Option<FieldMap> {
         && let Some(completion) = named(&COMPLETIONS, Some(prompt))
     {
         // A prompt and its completion are joined as they are. A question and its answer are turns of a chat.
-        let is_plain = prompt == "prompt" || completion == "completion";
+        let is = |name: &str, field: &str| name.eq_ignore_ascii_case(field);
+        let is_plain = is(prompt, "prompt") || is(completion, "completion");
         let (asked, answered) = if is_plain { ("prompt", "completion") } else { ("instruction", "output") };
         [Some((prompt, asked)), Some((completion, answered))]
     } else {
@@ -110,6 +111,7 @@ mod tests {
             (r#"{"Question": "a", "Response": "b"}"#, Some("Question=instruction,Response=output")),
             (r#"{"prompt": "a", "response": "b"}"#, Some("response=completion")),
             (r#"{"question": "a", "completion": "b"}"#, Some("question=prompt")),
+            (r#"{"Prompt": "a", "Completion": "b"}"#, Some("Prompt=prompt,Completion=completion")),
             (r#"{"input": "a", "output": "b"}"#, Some("input=instruction")),
             (
                 r#"{"instruction": "a", "context": "c", "response": "b"}"#,

@@ -10,7 +10,7 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::error::DataError;
 use crate::examine::Examiner;
 use crate::input::{Input, InputFile};
-use crate::rejection::RejectedFile;
+use crate::rejected_file::RejectedFile;
 use crate::source::Source;
 use crate::tally::Tally;
 use crate::token_file;

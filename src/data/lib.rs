@@ -41,6 +41,7 @@ mod progress;
 mod python_json;
 mod readers;
 mod reasoning;
+mod rejected_file;
 mod rejected_list;
 mod rejection;
 mod report;
@@ -88,8 +89,9 @@ pub use preview_tokens::{find_examples, preview};
 pub use progress::{Phase, Progress, Step};
 pub use readers::has_plain_lines;
 pub use reasoning::has_reasoning;
+pub use rejected_file::{is_list_of_rejected, list_is_taken};
 pub use rejected_list::{KeptLine, RejectedList};
-pub use rejection::{Kind, Rejected, Rejection, is_list_of_rejected};
+pub use rejection::{Kind, Rejected, Rejection};
 pub use report::{
     FileReport, Finding, OverlongReport, Place, RejectionCount, Report, SetReport, SplitLines, SplitReport,
     TemplateFindings, TokenCounts, TokenFileReport,

@@ -16,7 +16,7 @@ use crate::mapped::Columns;
 use crate::policy::Policy;
 use crate::prepare::{header_of_text, sources_of};
 use crate::progress::Progress;
-use crate::rejection::RejectedFile;
+use crate::rejected_file::RejectedFile;
 use crate::report::Report;
 use crate::served::Prompts;
 use crate::source::Source;

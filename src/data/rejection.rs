@@ -1,16 +1,8 @@
-//! The reasons why lines are rejected, and the file that keeps such lines.
+//! The reasons why lines are rejected.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sparktune_base::files::leads_to_a_device;
-use sparktune_base::regular_file::open_regular;
-use tempfile::NamedTempFile;
-
-use crate::error::DataError;
 
 /// The kind of a rejection, by which reports count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -126,97 +118,4 @@ pub struct Rejected {
     pub rejection: Rejection,
     /// The original line. Bytes that are not UTF-8 are replaced by U+FFFD.
     pub text: String,
-}
-
-/// Writes `rejected.jsonl` under a temporary name first, and renames it when it is complete. Only an earlier
-/// list of rejected lines is ever replaced or removed; any other file of this name is an error once a line
-/// has to be written, and stays as it is.
-pub(crate) struct RejectedFile {
-    path: PathBuf,
-    /// The file at the path is not a list of rejected lines.
-    is_taken: bool,
-    file: Option<BufWriter<NamedTempFile>>,
-}
-
-impl RejectedFile {
-    /// Refuses to write the list of rejected lines to one of these data files, which would replace or remove
-    /// it.
-    ///
-    /// # Errors
-    /// The list is one of them.
-    pub(crate) fn refuse_input<'a>(
-        list: Option<&Path>,
-        mut files: impl Iterator<Item = &'a Path>,
-    ) -> Result<(), DataError> {
-        let Some(list) = list.and_then(|path| path.canonicalize().ok()) else { return Ok(()) };
-        if files.any(|file| file.canonicalize().is_ok_and(|path| path == list)) {
-            let problem = "is read as data, so the list of rejected lines cannot be written there";
-            return Err(DataError::input(list, problem, "Choose another path with --rejected"));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn create(path: &Path) -> Result<Self, DataError> {
-        if leads_to_a_device(path) {
-            let problem = "leads to a device or an open file, which no list of rejected lines replaces";
-            return Err(DataError::input(path, problem, "Name a file with --rejected"));
-        }
-        let is_taken = match open_regular(path) {
-            Ok(file) => !is_list(&file),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
-            Err(e) => return Err(DataError::io("read", path)(e)),
-        };
-        Ok(Self { path: path.to_owned(), is_taken, file: None })
-    }
-
-    pub(crate) fn push(&mut self, rejected: &Rejected) -> Result<(), DataError> {
-        if self.is_taken {
-            let problem = "exists and is not a list of rejected lines, so they are not written there";
-            return Err(DataError::input(&self.path, problem, "Choose another path with --rejected"));
-        }
-        if self.file.is_none() {
-            let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            let folder = folder.unwrap_or(Path::new("."));
-            let file = NamedTempFile::with_prefix_in(".rejected-", folder);
-            self.file = Some(BufWriter::new(file.map_err(DataError::io("write into", folder))?));
-        }
-        let Some(file) = &mut self.file else { return Ok(()) };
-        serde_json::to_writer(&mut *file, rejected)
-            .map_err(std::io::Error::from)
-            .and_then(|()| file.write_all(b"\n"))
-            .map_err(DataError::io("write", &self.path))
-    }
-
-    /// Moves the list to its final name and returns the path if there is one. Without rejected lines an
-    /// earlier list is removed.
-    pub(crate) fn finish(self) -> Result<Option<PathBuf>, DataError> {
-        let Some(file) = self.file else {
-            let is_empty = || std::fs::metadata(&self.path).is_ok_and(|file| file.len() == 0);
-            if self.is_taken || is_empty() {
-                return Ok(None);
-            }
-            return match std::fs::remove_file(&self.path) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    Err(DataError::io("remove", self.path)(e))
-                }
-                _ => Ok(None),
-            };
-        };
-        let file = file.into_inner().map_err(|e| DataError::io("write", &self.path)(e.into_error()))?;
-        file.persist(&self.path).map_err(|e| DataError::io("write", &self.path)(e.error))?;
-        Ok(Some(self.path))
-    }
-}
-
-/// Returns whether the file is a list of rejected lines that sparktune wrote.
-pub fn is_list_of_rejected(path: &Path) -> bool {
-    open_regular(path).is_ok_and(|file| is_list(&file))
-}
-
-/// Returns whether a file is empty or begins with a line that [`RejectedFile`] wrote.
-fn is_list(file: &File) -> bool {
-    let mut first = String::new();
-    // A line of the list may contain a very long line of the user's data, so the read is limited.
-    let read = BufReader::new(file.take(256 << 20)).read_line(&mut first);
-    read.is_ok() && (first.is_empty() || serde_json::from_str::<Rejected>(&first).is_ok())
 }

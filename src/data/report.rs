@@ -264,6 +264,13 @@ pub struct TokenCounts {
     pub target_share: f64,
 }
 
+impl fmt::Display for TokenCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (total, share) = (counted(self.total, "token"), percent(self.target_share));
+        write!(f, "{total}, {} of them trained ({share})", count(self.targets))
+    }
+}
+
 /// The number of examples in the training set and in the eval set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitReport {
@@ -422,9 +429,7 @@ impl fmt::Display for Report {
             writeln!(f, "{line}")?;
         }
         if let Some(tokens) = &self.tokens {
-            let share = percent(tokens.target_share);
-            let (total, targets) = (counted(tokens.total, "token"), count(tokens.targets));
-            writeln!(f, "{total}, {targets} of them trained ({share})")?;
+            writeln!(f, "{tokens}")?;
         }
         let is_chat = |file: &FileReport| file.format != Some(Format::Text);
         if let Some(TemplateFindings { kwargs, not_rendered, .. }) = &self.template

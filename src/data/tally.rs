@@ -13,7 +13,8 @@ use crate::examples::TooLong;
 use crate::foreign::Foreign;
 use crate::input::Input;
 use crate::lengths::{LengthReport, Unit};
-use crate::rejection::{Rejected, RejectedFile};
+use crate::rejected_file::RejectedFile;
+use crate::rejection::Rejected;
 use crate::report::{
     FileReport, Finding, Place, RejectionCount, Report, SetReport, SplitReport, TemplateFindings,
     TokenCounts, TokenFileReport,

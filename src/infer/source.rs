@@ -51,15 +51,20 @@ impl Source {
             return Self::of_run(name, folder, base);
         }
         if folder.join(CONFIG_FILE).is_file() {
-            // Its run also knows its template with the variables, and how the config of the base was read.
+            // A run also knows the template with its variables, and how the config of the base was read.
             if let Some(run) = RunDir::of_output(folder) {
-                return Self::of_run(name, run.path(), base);
+                let plan = plan_of(&run)?;
+                if matches!(plan.method, Method::Lora { .. }) {
+                    return Self::of_adapter(name, (&run, &plan), folder, folder.to_owned(), base);
+                }
             }
             let base = match base {
                 Some(base) => base.to_owned(),
                 None => base_of_adapter(folder)?,
             };
-            return Ok(Self { adapter: Some(folder.to_owned()), ..Self::of_model(name, base) });
+            let template_kwargs = kwargs_of_model(&base)?;
+            let adapter = Some(folder.to_owned());
+            return Ok(Self { adapter, template_kwargs, ..Self::of_model(name, base) });
         }
         if folder.join("config.json").is_file() {
             let template_kwargs = kwargs_of_model(folder)?;
@@ -82,42 +87,60 @@ impl Source {
 
     fn of_run(name: String, folder: &Path, base: Option<&Path>) -> Result<Self, InferError> {
         let run = RunDir::open(folder)?;
-        let mut plan = plan_of(&run)?;
-        if let Some(Models { base, head }) = run.models() {
-            plan.move_models(base, head);
-        }
+        let plan = plan_of(&run)?;
         let exported = |name: &str| Some(run.outputs().join(name)).filter(|folder| folder.is_dir());
         let not_exported = || InferError::NotExported(folder.to_owned());
-        let (weights, head, adapter) = match plan.method {
+        match plan.method {
             // The text model of the second is that of the first.
             Method::Full | Method::Head => {
                 let merged = exported("merged-mtp").or_else(|| exported("merged"));
-                (merged.ok_or_else(not_exported)?, None, None)
+                let options = plan.model.config_options();
+                let of_model = Self::of_model(name, merged.ok_or_else(not_exported)?);
+                Ok(Self { options, template_kwargs: plan.data.template_kwargs.0, ..of_model })
             }
             Method::Lora { .. } => {
                 let adapter = exported("adapter").ok_or_else(not_exported)?;
-                let base = base.map(Path::to_owned).or_else(|| plan.model.path.clone());
-                let missing = |reason: String| InferError::NoBase { path: folder.to_owned(), reason };
-                let base = base.ok_or_else(|| missing(format!("its base is {}", plan.model.id)))?;
-                if !base.join("config.json").is_file() {
-                    return Err(missing(format!("its base was in {}, which has no model", base.display())));
-                }
-                // Of the model that a head was taken from, only the shards with the head may be here. The
-                // outputs have the head with all that it takes to open it.
-                let foreign = || {
-                    let donor = plan.model.mtp_path.clone()?;
-                    Some(exported("merged").unwrap_or(donor))
-                };
-                let head = exported("merged-mtp").or_else(foreign);
-                (base, head, Some(adapter))
+                Self::of_adapter(name, (&run, &plan), folder, adapter, base)
             }
+        }
+    }
+
+    /// Finds the parts of an adapter that a run has exported. `asked` is the folder that was asked for.
+    fn of_adapter(
+        name: String,
+        (run, plan): (&RunDir, &Plan),
+        asked: &Path,
+        adapter: PathBuf,
+        base: Option<&Path>,
+    ) -> Result<Self, InferError> {
+        let missing = |reason: String| InferError::NoBase { path: asked.to_owned(), reason };
+        let has_model = |base: &PathBuf| base.join("config.json").is_file();
+        // The adapter knows a base too, which may have been written into it by hand.
+        let of_plan = || plan.model.path.clone();
+        let known =
+            || of_plan().filter(has_model).or_else(|| base_of_adapter(&adapter).ok()).or_else(of_plan);
+        let base = base.map(Path::to_owned).or_else(known);
+        let base = base.ok_or_else(|| missing(format!("its base is {}", plan.model.id)))?;
+        if !base.join("config.json").is_file() {
+            return Err(missing(format!("its base was in {}, which has no model", base.display())));
+        }
+        let beside = |name: &str| Some(adapter.with_file_name(name)).filter(|folder| folder.is_dir());
+        // Of the model that a head was taken from, only the shards with the head may be here. The outputs
+        // have the head with all that it takes to open it.
+        let foreign = || {
+            let donor = plan.model.mtp_path.clone()?;
+            Some(beside("merged").unwrap_or(donor))
         };
-        let template = Some(run.chat_template()).filter(|file| file.is_file());
-        // What was exported has its template beside it.
-        let chat_template = template.filter(|_| adapter.is_some());
-        let options = plan.model.config_options();
-        let template_kwargs = plan.data.template_kwargs.0.clone();
-        Ok(Self { name, weights, options, head, adapter, chat_template, template_kwargs })
+        Ok(Self {
+            name,
+            weights: base,
+            options: plan.model.config_options(),
+            head: beside("merged-mtp").or_else(foreign),
+            // What was merged has its template beside it.
+            chat_template: Some(run.chat_template()).filter(|file| file.is_file()),
+            template_kwargs: plan.data.template_kwargs.0.clone(),
+            adapter: Some(adapter),
+        })
     }
 
     /// Opens the weights.
@@ -155,8 +178,16 @@ fn kwargs_of_model(folder: &Path) -> Result<TemplateKwargs, InferError> {
     }
 }
 
+/// Reads the plan of a run, with the folders in which this machine has its models.
+///
+/// # Errors
+/// It cannot be read.
 fn plan_of(run: &RunDir) -> Result<Plan, InferError> {
-    Ok(Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?)
+    let mut plan = Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?;
+    if let Some(Models { base, head }) = run.models() {
+        plan.move_models(base, head);
+    }
+    Ok(plan)
 }
 
 /// Returns the list of an edited model's patches, which also names its base and says whether corrections

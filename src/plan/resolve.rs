@@ -270,7 +270,10 @@ impl Resolver<'_> {
         };
         let length = DurationPlan { epochs, ..duration.clone() };
         let steps = length.steps(steps_per_epoch);
-        self.warn_of_a_limit_that_is_not_reached(steps, &length);
+        let steps_of_head = of_head.map_or(0, |(head, steps)| steps.saturating_mul(head.epochs.into()));
+        let is_of_head = of_head.is_some_and(|(head, _)| head.alone);
+        let raise = if is_of_head { "head.epochs" } else { "duration.epochs" };
+        self.warn_of_a_limit_that_is_not_reached(steps, steps_of_head, &length, raise);
         let (optimizer, recommended_rate) = self.optimizer(method);
         // A file of its own counts as the usual share.
         let eval_share = if data.eval.is_empty() { data.eval_fraction } else { held_out::SHARE };

@@ -108,16 +108,24 @@ impl Resolver<'_> {
         DurationPlan { epochs, max_steps, before: Vec::new() }
     }
 
-    /// Warns where the user's own limit on the steps is above those of the epochs, and so ends nothing.
-    pub(crate) fn warn_of_a_limit_that_is_not_reached(&mut self, steps: u64, length: &DurationPlan) {
+    /// Warns where the user's own limit is above the steps of the run and those of its head, so that it ends
+    /// nothing. `raise` is the setting of the epochs.
+    pub(crate) fn warn_of_a_limit_that_is_not_reached(
+        &mut self,
+        steps: u64,
+        steps_of_head: u64,
+        length: &DurationPlan,
+        raise: &str,
+    ) {
         let own = self.answers.max_steps.as_ref().filter(|answer| answer.origin > Origin::Preset);
-        let Some(answer) = own.filter(|answer| answer.value > steps) else { return };
+        let Some(answer) = own.filter(|answer| answer.value > steps.max(steps_of_head)) else { return };
         self.warn(format!(
-            "{} is {}, but the run ends after {}, about {}. To train longer, raise the number of epochs",
+            "{} is {}, but the run ends after {}, about {}. To train longer, raise {}",
             setting("duration.max_steps").place(answer.origin),
             count(answer.value),
             counted_epochs(length.epochs),
-            counted(steps, "step")
+            counted(steps, "step"),
+            setting(raise).place(Origin::Flag)
         ));
     }
 

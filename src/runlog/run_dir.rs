@@ -51,11 +51,17 @@ impl RunDir {
         }
     }
 
-    /// Returns the run whose outputs have this folder, such as `RUN/outputs/merged`.
+    /// Returns the run whose outputs have this folder, such as `RUN/outputs/merged` or, of a checkpoint,
+    /// `RUN/outputs/best/merged`.
     pub fn of_output(folder: &Path) -> Option<Self> {
-        let folder = folder.canonicalize().ok()?;
-        let outputs = folder.parent().filter(|outputs| outputs.ends_with("outputs"))?;
-        RunDir::open(outputs.parent()?).ok().filter(|run| run.plan().is_file())
+        // By its name and by its real place: a link may stand for the outputs, or lead to them.
+        let named = std::path::absolute(folder).ok();
+        let real = folder.canonicalize().ok();
+        let run = |folder: PathBuf| {
+            let outputs = folder.ancestors().skip(1).take(2).find(|folder| folder.ends_with("outputs"))?;
+            RunDir::open(outputs.parent()?).ok().filter(|run| run.plan().is_file())
+        };
+        [named, real].into_iter().flatten().find_map(run)
     }
 
     /// Creates the value for a folder that may be a run, but that this user may not read.
@@ -320,6 +326,27 @@ mod tests {
         assert_eq!(back["commit"], "abc");
         assert_eq!(fs::metadata(run.plan()).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(run.path()).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_folder_of_outputs_leads_to_its_run_also_by_links() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path().join("r")).unwrap();
+        let [disk, link] = ["disk", "link"].map(|name| root.path().join(name));
+        fs::create_dir_all(run.outputs().join("best/merged")).unwrap();
+        fs::create_dir_all(disk.join("merged")).unwrap();
+        std::os::unix::fs::symlink(disk.join("merged"), run.outputs().join("merged")).unwrap();
+        std::os::unix::fs::symlink(run.outputs().join("best/merged"), &link).unwrap();
+        let of = |folder: &Path| RunDir::of_output(folder).map(|found| found.name());
+        assert_eq!(of(&link), None, "without a plan it is no run that was started");
+        run.write_plan("seed = 1\n").unwrap();
+        for folder in [run.outputs().join("merged"), run.outputs().join("best/merged"), link] {
+            assert_eq!(of(&folder).as_deref(), Some("r"), "{}", folder.display());
+        }
+        for folder in [run.path(), &run.outputs(), &run.outputs().join("best/merged/x"), &disk.join("merged")]
+        {
+            assert_eq!(of(folder), None, "{}", folder.display());
+        }
     }
 
     #[test]

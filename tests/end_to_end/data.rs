@@ -74,26 +74,28 @@ fn no_list_of_rejected_lines_is_lost_unsaid_and_a_file_of_its_name_costs_nobody_
     assert!(!note(&["one.jsonl"], 3).contains(earlier), "the same data has a new list");
     let said = note(&["two.jsonl"], 3);
     assert!(said.contains(&format!("{earlier}one.jsonl, is replaced")), "{said}");
+    let said = note(&["./two.jsonl", "one.jsonl"], 3);
+    assert!(!said.contains(earlier), "the same file by another name: {said}");
+    let said = note(&["./two.jsonl"], 3);
+    assert!(said.contains(&format!("{earlier}one.jsonl, is replaced")), "{said}");
     let said = note(&["good.jsonl"], 0);
-    assert!(said.contains(&format!("{earlier}two.jsonl, was removed")), "{said}");
+    assert!(said.contains(&format!("{earlier}./two.jsonl, was removed")), "{said}");
 
     // Data of the user's that has this name stays, and the report is made all the same.
     place.write("rejected.jsonl", chat(2).to_string());
     place.sparktune(["check", "rejected.jsonl", "good.jsonl"]).exits(0);
-    for (limit, code) in [("0.9", 2), ("0.01", 3)] {
-        let done = place.sparktune(["check", "one.jsonl", "--max-rejected", limit]).exits(code);
+    for limit in ["0.9", "0.01"] {
+        let check = ["check", "one.jsonl", "--max-rejected", limit];
+        let done = place.sparktune(check).exits(3);
         assert!(done.out.contains("one.jsonl (messages): 3 lines"), "{}", done.out);
         assert!(!done.out.contains("are in rejected.jsonl"), "{}", done.out);
-        assert!(
-            done.err.contains("rejected.jsonl exists and is not a list of rejected lines"),
-            "{}",
-            done.err
-        );
-        let json =
-            place.sparktune(["check", "one.jsonl", "--max-rejected", limit, "--json"]).exits(code).last();
+        let why = "rejected.jsonl: exists and is not a list of rejected lines";
+        assert!(done.err.contains(why), "{}", done.err);
+        assert_eq!(done.err.contains("2 of 3 lines were rejected"), limit == "0.01", "{}", done.err);
+        let json = place.sparktune(check.into_iter().chain(["--json"])).exits(3).last();
         assert_eq!((&json["report"]["rejected"], &json["rejected_path"]), (&2.into(), &Value::Null));
     }
-    let copied = place.sparktune(["check", "one.jsonl", "--write-clean", "clean.jsonl"]).exits(2);
+    let copied = place.sparktune(["check", "one.jsonl", "--write-clean", "clean.jsonl"]).exits(3);
     assert!(copied.err.contains("--rejected") && copied.out.is_empty(), "{copied:?}");
     assert_eq!(std::fs::read_to_string(place.join("rejected.jsonl")).unwrap(), chat(2).to_string());
 }
@@ -108,6 +110,13 @@ fn what_was_not_rejected_is_copied_into_a_file_of_its_own() {
     let clean = std::fs::read_to_string(place.join("clean.jsonl")).unwrap();
     assert_eq!(clean, format!("{}\n{}\n", chat(1), chat(2)));
     place.sparktune(["check", "clean.jsonl"]).exits(0);
+    // Lines of the eval set are not left out, so they are refused as before.
+    let of_eval = ["check", "clean.jsonl", "--eval-data", "train.jsonl"];
+    let refused = place.sparktune(of_eval).exits(3);
+    assert!(!refused.err.contains("--write-clean"), "{}", refused.err);
+    place.sparktune(of_eval.into_iter().chain(["--write-clean", "more.jsonl"])).exits(3);
+    let table = place.sparktune(["check", "train.jsonl", "--write-clean", "rows.csv"]).exits(2);
+    assert!(table.err.contains("ends with .jsonl"), "{}", table.err);
     // It replaces nothing, and copies no tables.
     let again = place.sparktune(args).exits(2);
     assert!(again.err.contains("exists already"), "{}", again.err);

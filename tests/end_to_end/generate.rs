@@ -92,6 +92,17 @@ fn what_cannot_be_answered_is_refused_in_words() {
     };
     refused(&["nowhere"], 2, "there is no model 'nowhere'");
     refused(&[model, "--template-kwargs", "{"], 2, "no JSON object");
+    refused(&[model, "--template-kwargs", "{}", "--raw"], 2, "cannot be used with");
+    let plain = place.join("plain");
+    std::fs::create_dir(&plain).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(checkpoint().join(name), plain.join(name)).unwrap();
+    }
+    refused(&["plain", "--template-kwargs", "{\"a\": 1}"], 2, "plain has no chat template");
+    for name in ["20260101T000000Z-a", "20260102T000000Z-a"] {
+        std::fs::create_dir_all(place.join("runs").join(name).join("events")).unwrap();
+    }
+    refused(&["2026"], 2, "20260102T000000Z-a");
     refused(&[place.path().to_str().unwrap()], 2, "config.json");
     refused(&[model, "--top-p", "0"], 2, "top_p is 0");
 }

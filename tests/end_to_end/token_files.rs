@@ -107,4 +107,7 @@ fn the_list_of_rejected_lines_is_not_written_to_another_output() {
         let why = format!("--rejected and {flag} name the same file, x");
         assert!(refused.err.contains(&why) && !place.join("x").exists(), "{args:?}: {}", refused.err);
     }
+    let pack = ["pack", "text.jsonl", "x", "--rejected", "x.partial", "--model", model.to_str().unwrap()];
+    let refused = place.sparktune(pack).exits(2);
+    assert!(refused.err.contains("names x.partial, where --output is written"), "{}", refused.err);
 }

@@ -438,7 +438,7 @@ pub fn unpack(
         done.notes.push("v1 has no source lines and no hashes of tokenizer, template and policy, so they are not in the output".into());
         done.target_tokens = done.tokens - done.examples;
     } else if !file.header().policy.is_empty() {
-        done.notes.push("JSON Lines have no hashes of tokenizer, template and policy, so they are not in the output: a token file made of it again does not know its settings".into());
+        done.notes.push("JSON Lines have no hashes of tokenizer, template and policy, so they are not in the output: a token file that is packed from it does not know with which settings its tokens were made".into());
     }
     Ok(done)
 }

@@ -78,15 +78,17 @@ fn what_a_run_exported_and_what_was_edited_of_it_have_the_variables_of_its_templ
     let older = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/run-261c35e/run/plan.toml");
     let kwargs = "\n[data.template_kwargs]\nenable_thinking = false\n";
     fs::write(run.path().join("plan.toml"), fs::read_to_string(older).unwrap() + kwargs).unwrap();
-    let [merged, edited] = ["outputs/merged", "edited"].map(|name| run.path().join(name));
-    for folder in [&merged, &edited.join("patches"), &run.path().join("events")] {
+    let [merged, best, edited] =
+        ["outputs/merged", "outputs/best/merged", "edited"].map(|name| run.path().join(name));
+    for folder in [&merged, &best, &edited.join("patches"), &run.path().join("events")] {
         fs::create_dir_all(folder).unwrap();
     }
-    for folder in [&merged, &edited] {
+    for folder in [&merged, &best, &edited] {
         fs::write(folder.join("config.json"), "{}").unwrap();
     }
     let kwargs = |folder: &Path| Source::open(folder, None).unwrap().template_kwargs;
     assert_eq!(kwargs(&merged), [("enable_thinking".to_owned(), false.into())].into());
+    assert_eq!(kwargs(&best), kwargs(&merged));
     assert!(kwargs(&edited).is_empty());
     let stack = serde_json::json!({"version": 1, "base": merged, "base_hash": "0", "patches": ["a"]});
     fs::write(edited.join("patches/stack.json"), stack.to_string()).unwrap();
@@ -126,7 +128,17 @@ fn drafts_of_a_run_with_the_head_of_another_model_come_from_its_outputs_with_its
         }
     }
     let source = Source::open(run.path(), None).unwrap();
-    assert_eq!((&source.head, &source.adapter), (&Some(merged), &Some(adapter)));
+    assert_eq!((&source.head, &source.adapter), (&Some(merged), &Some(adapter.clone())));
+    // An adapter of its outputs is that adapter, with what the run knows of the base.
+    let best = run.path().join("outputs/best/adapter");
+    for folder in [&adapter, &best] {
+        fs::create_dir_all(folder).unwrap();
+        fs::copy(qwen35("lora_final").join("adapter_config.json"), folder.join("adapter_config.json"))
+            .unwrap();
+        let of_adapter = Source::open(folder, None).unwrap();
+        assert_eq!((&of_adapter.weights, &of_adapter.options), (&source.weights, &source.options));
+        assert_eq!(of_adapter.adapter.as_ref(), Some(folder));
+    }
     let options = EngineOptions { draft_tokens: 2, ..EngineOptions::default() };
     let mut engine = Engine::load(&source, options, &roomy(), &Device::flex(), &mut |_, _| ()).unwrap();
     assert_eq!(engine.draft_tokens(), 2);

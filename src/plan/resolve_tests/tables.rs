@@ -54,7 +54,7 @@ fn a_run_that_max_steps_ends_early_says_after_how_many_epochs() {
     let idle = with(ask("tiny"), &[("max-steps", "1000000")]);
     assert!(steps(&idle, &facts).contains("3 epochs), "), "{}", steps(&idle, &facts));
     let warned = format!(
-        "--max-steps is 1,000,000, but the run ends after 3 epochs, about {} steps. To train longer, raise the number of epochs",
+        "--max-steps is 1,000,000, but the run ends after 3 epochs, about {} steps. To train longer, raise --epochs",
         3 * per_epoch
     );
     assert!(resolve(&idle, &facts).unwrap().warnings().contains(&warned), "{warned}");

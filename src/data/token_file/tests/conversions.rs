@@ -164,7 +164,9 @@ fn v2_to_v1_and_back_keeps_tokens_and_says_what_is_lost() {
 fn v2_to_json_lines_and_back_keeps_everything_but_the_hashes() {
     let (folder, path, _) = sound_file();
     let (lines, back) = (folder.path().join("ids.jsonl"), folder.path().join("back.qubgpu"));
-    unpack(&path, &lines, Exchange::JsonLines, OnDamage::Stop).unwrap();
+    let done = unpack(&path, &lines, Exchange::JsonLines, OnDamage::Stop).unwrap();
+    assert_eq!(done.notes.len(), 1);
+    assert!(done.notes[0].contains("no hashes of tokenizer, template and policy"), "{:?}", done.notes);
     let text = fs::read_to_string(&lines).unwrap();
     let second = text.lines().nth(1).unwrap();
     assert!(second.starts_with(r#"{"input_ids":["#), "{second}");
