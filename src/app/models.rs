@@ -598,6 +598,14 @@ mod tests {
         assert_eq!(adapter.kind, ModelKind::Adapter);
         assert_eq!(shared.template_kwargs["enable_thinking"], false);
         assert_eq!(adapter.opening().unwrap(), shared, "an adapter is opened as its run is");
+        // A base with a variable that the run does not set would pass it on to the run.
+        let merged = lora.join("outputs/merged");
+        fs::create_dir(&merged).unwrap();
+        fs::copy(base.join("config.json"), merged.join("config.json")).unwrap();
+        let further = run(place.path(), "further", &merged, |plan| plan);
+        assert_eq!(opening("further").unwrap(), Opening { model: further, ..Opening::default() });
+        run(place.path(), "alike", &merged, |plan| format!("{plan}\n{kwargs}"));
+        assert_eq!(opening("alike").unwrap().model, merged);
         fs::write(lora.join("chat_template.jinja"), "x").unwrap();
         let own = opening("lora").unwrap();
         assert_eq!((own.model, own.adapter), (lora, None));

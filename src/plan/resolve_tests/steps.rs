@@ -33,6 +33,14 @@ fn max_steps_ends_the_heads_epoch_too() {
     assert!(ended.formula.contains("the MTP head's epoch, which max_steps ends early"), "{}", ended.formula);
     let idle = time(&[("max-steps", "1000000")]);
     assert_eq!((idle.mtp_s, idle.formula), (whole.mtp_s, whole.formula));
+
+    // A limit that only the head's epochs reach does end something.
+    let warned = |max_steps: u64| {
+        let pairs = [("epochs", "1"), ("mtp-epochs", "3"), ("max-steps", &max_steps.to_string())];
+        let plan = resolve(&with(ask("Qwen/Qwen3.5-2B"), &pairs), &facts).unwrap();
+        plan.warnings().iter().any(|warning| warning.starts_with("--max-steps"))
+    };
+    assert!(!warned(2 * whole.steps_per_epoch) && warned(9 * whole.steps_per_epoch));
 }
 
 #[test]
