@@ -82,7 +82,7 @@ fn data_is_uploaded_checked_shown_planned_and_trained_on() {
     let long = json!({"messages": vec![exchange; 250].concat()}).to_string();
     server.send("POST", "/datasets?name=long.jsonl", "application/octet-stream", long.as_bytes()).is(201);
     let turns =
-        "/datasets/uploads%3Along.jsonl/examples?model=dir:demo&split-turns=true&max-example-tokens=100000";
+        "/datasets/uploads%3Along.jsonl/examples?model=dir:demo&split-turns=true&max-example-tokens=4096";
     let examples = server.result(server.get(&format!("{turns}&limit=1")));
     assert_eq!((examples["total"].as_u64(), examples["next"].as_str()), (None, Some("1")));
     let examples = server.result(server.get(&format!("{turns}&offset=240&limit=100")));
