@@ -1,6 +1,7 @@
 //! `edit`: facts into weights, and the patches of an edited model.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sparktune_app::answers::runs_dir;
 use sparktune_app::caches::KEY_STATISTICS;
@@ -12,6 +13,7 @@ use sparktune_app::models::find_named;
 use sparktune_app::program::Program;
 use sparktune_edit::stack::is_edited;
 use sparktune_edit::{EditRequest, Facts, Method, Stack, edit as edit_facts, export_adapter};
+use sparktune_infer::Render;
 use sparktune_tui::output::{note, print, print_json, report};
 
 use crate::edit_in_words::{Listed, edited_in_words, exported_in_words, list_in_words};
@@ -127,21 +129,21 @@ pub fn edit(
 ) -> Result<Exit, Failure> {
     let model = command.model_mut();
     *model = folder_of(model, runs)?;
-    // The model's tokenizer and template run in this process, beside its weights.
+    // The model's tokenizer runs in this process, beside its weights.
     guard_this_process(|failure| std::process::exit(report(&failure) as i32))?;
     match command {
         EditCommand::Facts(request) => {
-            // Its files are tried in a process that may crash: a template that nests too deeply ends it.
-            ModelTokenizer::open(&request.model, None, &())?;
+            // A template that nests too deeply ends its process, which therefore is another one.
+            let render = render_in(ModelTokenizer::open(&request.model, None, &())?);
             if request.aim == Aim::Edit {
                 // Said before the facts are read, which may take long.
                 output_of(request.output.clone(), &request.model)?;
             }
             let facts = Facts::read(&request.facts).map_err(from_editing)?;
             match &request.aim {
-                Aim::Edit => write_facts(*request, &facts, style.json),
-                Aim::Trace => trace_facts(&request, &facts, style.json),
-                Aim::Measure(table) => measure(program, &request, &facts, table, style.json),
+                Aim::Edit => write_facts(*request, &facts, render, style.json),
+                Aim::Trace => trace_facts(&request, &facts, render, style.json),
+                Aim::Measure(table) => measure(program, &request, &facts, table, render, style.json),
             }
         }
         EditCommand::List { model, base } => list(&model, base.as_deref(), style.json),
@@ -176,6 +178,16 @@ pub fn edit(
     }
 }
 
+/// Renders in the process of this tokenizer. When that is ended, this one ends with the same sentence, as it
+/// does when it passes a limit itself.
+fn render_in(tokenizer: ModelTokenizer) -> Render {
+    Arc::new(move |messages, kwargs| {
+        tokenizer
+            .render(messages, kwargs)
+            .unwrap_or_else(|failure| std::process::exit(report(&failure) as i32))
+    })
+}
+
 /// Returns the folder of a model: the one that was named, or the whole weights of a run or of a model of the
 /// hub's cache.
 fn folder_of(model: &Path, runs: Option<PathBuf>) -> Result<PathBuf, Failure> {
@@ -206,7 +218,7 @@ fn output_of(output: Option<PathBuf>, model: &Path) -> Result<PathBuf, Failure> 
     }
 }
 
-fn write_facts(request: FactsRequest, facts: &Facts, json: bool) -> Result<Exit, Failure> {
+fn write_facts(request: FactsRequest, facts: &Facts, render: Render, json: bool) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let text = text_of(&request)?;
     let rendering = rendering(&request);
@@ -235,6 +247,7 @@ fn write_facts(request: FactsRequest, facts: &Facts, json: bool) -> Result<Exit,
             output: &output,
             force: request.force,
             write_known: request.write_known,
+            render,
             room: room(),
         },
         &mut |stage| told.tell(stage),

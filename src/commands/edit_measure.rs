@@ -21,6 +21,7 @@ use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
 use sparktune_edit::scores::{LossDrift, Share};
 use sparktune_edit::{EditError, Facts, MeasureRequest, Measured, MeasuredRow, Measurement, Method, Way};
+use sparktune_infer::Render;
 use sparktune_tui::output::{note, print, print_json};
 use tempfile::TempDir;
 
@@ -63,6 +64,7 @@ pub(crate) fn measure(
     request: &FactsRequest,
     facts: &Facts,
     table: &Table,
+    render: Render,
     json: bool,
 ) -> Result<Exit, Failure> {
     let method = Method::named(&request.method);
@@ -90,6 +92,7 @@ pub(crate) fn measure(
             suite: suite.as_ref(),
             cache: cache.as_deref(),
             work: work.path(),
+            render,
             room: room(),
         },
         &mut |stage| told.tell(stage),

@@ -3,6 +3,7 @@
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
 use sparktune_edit::{Facts, LEAST_GAIN, Trace, TraceRequest, trace};
+use sparktune_infer::Render;
 use sparktune_tui::output::{columns, note, print, print_json};
 
 use crate::edit_request::{FactsRequest, rendering};
@@ -21,7 +22,12 @@ const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
 ///
 /// # Errors
 /// No fact has a subject, the model cannot be loaded, or it was interrupted.
-pub(crate) fn trace_facts(request: &FactsRequest, facts: &Facts, json: bool) -> Result<Exit, Failure> {
+pub(crate) fn trace_facts(
+    request: &FactsRequest,
+    facts: &Facts,
+    render: Render,
+    json: bool,
+) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let mut last = None;
     let traces = trace(
@@ -30,6 +36,7 @@ pub(crate) fn trace_facts(request: &FactsRequest, facts: &Facts, json: bool) -> 
             base: request.base.as_deref(),
             facts,
             rendering: rendering(request),
+            render,
             room: room(),
         },
         &mut |fact, _, of| {

@@ -6,6 +6,7 @@
 //! [`packing`]. It must not know models, devices or screens.
 
 mod around_text;
+mod asked_messages;
 mod at_work;
 mod byte_bpe;
 mod chat_tokenizer;

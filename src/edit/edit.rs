@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sparktune_base::units::counted;
 use sparktune_compare::Suite;
-use sparktune_infer::Room;
+use sparktune_infer::{Render, Room};
 
 use crate::compute::{Loaded, Text, Writer};
 use crate::conflicts::{Conflict, conflicts, same_keys};
@@ -51,6 +51,8 @@ pub struct EditRequest<'a> {
     pub force: bool,
     /// Whether facts are written that the model knows.
     pub write_known: bool,
+    /// What renders messages by the chat template.
+    pub render: Render,
     /// The memory that may be used.
     pub room: Room,
 }
@@ -121,7 +123,7 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
 
     let mut probes = Probe::of(facts);
     go(tell(Stage::Before))?;
-    let mut engine = load(request.model, request.room.clone())?;
+    let mut engine = load(request.model, request.room.clone(), request.render.clone())?;
     check_lengths(request.facts, request.rendering, &engine)?;
     let text = Text::of(request.text, request.rendering, &engine)?;
     let mut before = said(&mut engine, &probes, &text, request.rendering, &mut || tell(Stage::Before))?;
@@ -181,7 +183,7 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
 
     go(tell(Stage::Writing))?;
     let staged = stack.stage(request.output, &mut || tell(Stage::Writing))?;
-    let mut engine = load(staged.folder(), request.room.clone())?;
+    let mut engine = load(staged.folder(), request.room.clone(), request.render.clone())?;
     let after = said(&mut engine, &probes, &text, request.rendering, &mut || tell(Stage::Judging))?;
     let suite_after = suite_share(&mut engine, request.suite, &mut || tell(Stage::Judging))?;
     drop(engine);

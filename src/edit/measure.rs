@@ -12,7 +12,7 @@ use std::time::Instant;
 use serde::Serialize;
 use serde_json::json;
 use sparktune_compare::Suite;
-use sparktune_infer::Room;
+use sparktune_infer::{Render, Room};
 
 use crate::compute::{Loaded, Text, Writer};
 use crate::error::EditError;
@@ -55,6 +55,8 @@ pub struct MeasureRequest<'a> {
     pub cache: Option<&'a Path>,
     /// An empty folder in which edited models are written.
     pub work: &'a Path,
+    /// What renders messages by the chat template.
+    pub render: Render,
     /// The memory that may be used.
     pub room: Room,
 }
@@ -160,7 +162,7 @@ impl<'a> Measurement<'a> {
         // Said before the model is asked.
         let checkpoint = stack.checkpoint()?;
         layers_of(method, request.layers, checkpoint.config().layers.len())?;
-        let mut engine = load(request.model, request.room.clone())?;
+        let mut engine = load(request.model, request.room.clone(), request.render.clone())?;
         check_lengths(request.facts, request.rendering, &engine)?;
         let text = Text::of(request.text, request.rendering, &engine)?;
         let all = request.facts.facts();
@@ -292,11 +294,12 @@ impl<'a> Measurement<'a> {
                 .map(move |probe| Probe { prompt: format!("{known}{stop}\n{}", probe.prompt), ..probe })
         });
         let told: Vec<Probe> = told.collect();
-        let judged = load(self.request.model, self.request.room.clone()).and_then(|mut engine| {
-            let mut go_on = || tell(Stage::Judging);
-            let after = answers(&mut engine, &told, self.request.rendering, &mut go_on)?;
-            Ok((Scores::of(&probes, &self.before.answers[..probes.len()], &after, None), None))
-        });
+        let judged = load(self.request.model, self.request.room.clone(), self.request.render.clone())
+            .and_then(|mut engine| {
+                let mut go_on = || tell(Stage::Judging);
+                let after = answers(&mut engine, &told, self.request.rendering, &mut go_on)?;
+                Ok((Scores::of(&probes, &self.before.answers[..probes.len()], &after, None), None))
+            });
         row(count, Way::Prompt, 0, 0.0, judged)
     }
 
@@ -307,7 +310,7 @@ impl<'a> Measurement<'a> {
         tell: &mut dyn FnMut(Stage) -> bool,
     ) -> Result<Judged, EditError> {
         let probes = Probe::of(&self.facts[..count]);
-        let mut engine = load(folder, self.request.room.clone())?;
+        let mut engine = load(folder, self.request.room.clone(), self.request.render.clone())?;
         let mut go_on = || tell(Stage::Judging);
         let after = said(&mut engine, &probes, &self.text, self.request.rendering, &mut go_on)?;
         let suite = suite_share(&mut engine, self.request.suite, &mut go_on)?;

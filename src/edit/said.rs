@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use burn::tensor::Device;
-use sparktune_infer::{Engine, EngineOptions, Room, Source};
+use sparktune_infer::{Engine, EngineOptions, Render, Room, Source};
 
 use crate::compute::Text;
 use crate::error::EditError;
@@ -32,14 +32,16 @@ pub(crate) fn said(
     Ok(Said { answers, losses: losses(engine, &text.held_out, go_on)? })
 }
 
-/// Loads a model, a run or an adapter for decoding on the CPU.
+/// Loads a model, a run or an adapter for decoding on the CPU, whose messages `render` renders.
 ///
 /// # Errors
 /// It cannot be loaded, or there is not enough memory.
-pub(crate) fn load(folder: &Path, room: Room) -> Result<Engine, EditError> {
+pub(crate) fn load(folder: &Path, room: Room, render: Render) -> Result<Engine, EditError> {
     let source = Source::open(folder, None)?;
     let options = EngineOptions { max_waiting: usize::MAX, ..EngineOptions::default() };
-    Ok(Engine::load(&source, options, &room, &Device::flex(), &mut |_, _| ())?)
+    let mut engine = Engine::load(&source, options, &room, &Device::flex(), &mut |_, _| ())?;
+    engine.render_with(render);
+    Ok(engine)
 }
 
 /// Returns facts as tokens.

@@ -14,7 +14,7 @@ use std::path::Path;
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::Serialize;
 use sparktune_base::random::SplitMix64;
-use sparktune_infer::Room;
+use sparktune_infer::{Render, Room};
 use sparktune_model::{Checkpoint, Model, PackedSequence, Spot};
 
 use crate::compute::refuse_without;
@@ -49,6 +49,8 @@ pub struct TraceRequest<'a> {
     pub facts: &'a Facts,
     /// How prompts are read.
     pub rendering: Rendering,
+    /// What renders messages by the chat template.
+    pub render: Render,
     /// The memory that may be used.
     pub room: Room,
 }
@@ -122,7 +124,7 @@ pub fn trace(
     }
     let stack = Stack::open(request.model, request.base)?;
     let checkpoint = stack.checkpoint()?;
-    let engine = load(request.model, request.room.clone())?;
+    let engine = load(request.model, request.room.clone(), request.render.clone())?;
     check_lengths(request.facts, request.rendering, &engine)?;
     let mut prompts = Vec::new();
     for (number, fact) in facts {

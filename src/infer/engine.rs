@@ -7,14 +7,14 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
+use std::sync::Arc;
 
 use burn::tensor::Device;
 use serde_json::Value;
-use sparktune_data::ChatTokenizer;
+use sparktune_data::{ChatTokenizer, Rejection, TemplateKwargs};
 use sparktune_model::{Checkpoint, lora_bytes};
 use sparktune_sampling::SamplingParams;
 
-use crate::chat::render;
 use crate::drafts::Drafts;
 use crate::error::InferError;
 use crate::event::{Event, SequenceId};
@@ -22,6 +22,9 @@ use crate::memory::{MemoryPlan, Room};
 use crate::models::{Models, Stamp};
 use crate::sequence::{Beginning, PREFILL, Sequence};
 use crate::source::Source;
+
+/// Renders messages with these variables of the chat template, as [`ChatTokenizer::render_messages`] does.
+pub type Render = Arc<dyn Fn(&Value, &TemplateKwargs) -> Result<String, Rejection> + Send + Sync>;
 
 /// The limits of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +58,8 @@ pub struct Ask {
 pub struct Engine {
     pub(crate) models: Models,
     pub(crate) tokenizer: ChatTokenizer,
+    /// What renders messages; without it, the tokenizer does.
+    render: Option<Render>,
     pub(crate) options: EngineOptions,
     plan: MemoryPlan,
     /// Bytes of the adapter that the model was loaded with.
@@ -113,6 +118,7 @@ impl Engine {
             hidden: tokenizer.special_token_ids().into_iter().collect(),
             models,
             tokenizer,
+            render: None,
             own_adapter: plan.adapters,
             plan,
             waiting: VecDeque::new(),
@@ -154,13 +160,22 @@ impl Engine {
         self.tokenizer.encode(text).map_err(InferError::Prompt)
     }
 
+    /// Lets something else render messages from now on.
+    pub fn render_with(&mut self, render: Render) {
+        self.render = Some(render);
+    }
+
     /// Returns messages in OpenAI's form as text, rendered as a server does that is asked for the next
     /// answer: an array, or an object with `messages`, `tools` and `chat_template_kwargs`.
     ///
     /// # Errors
     /// They are not in that form, or the chat template refuses them.
     pub fn render_messages(&self, messages: &Value) -> Result<String, InferError> {
-        render(messages, &self.tokenizer)
+        let rendered = match &self.render {
+            None => self.tokenizer.render_messages(messages),
+            Some(render) => render(messages, self.tokenizer.kwargs()),
+        };
+        rendered.map_err(InferError::Prompt)
     }
 
     /// Loads an adapter in PEFT's format under a name, unless it is loaded as it is now. One of the same name

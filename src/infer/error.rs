@@ -87,15 +87,7 @@ pub enum InferError {
         /// The bytes that are left.
         left: u64,
     },
-    /// The messages are not in OpenAI's form.
-    #[error(
-        "messages: {0}. Give a list of turns, each an object with `role` and `content`, the last of which is not an answer"
-    )]
-    Messages(String),
-    /// The variables of the template are no object.
-    #[error("chat_template_kwargs: not an object. Give the variables of the chat template by name")]
-    TemplateKwargs,
-    /// The template or the tokenizer refuses the prompt.
+    /// The messages are not in OpenAI's form, or the template or the tokenizer refuses the prompt.
     #[error("{0}")]
     Prompt(Rejection),
     /// The prompt is empty.

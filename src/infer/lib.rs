@@ -8,7 +8,6 @@
 //! answers beside it, and not on whether they were drafted. This is for trying and comparing models; to
 //! serve many users there are other programs (`outputs/SERVE.md` of a run).
 
-mod chat;
 pub mod codebook_file;
 mod decode;
 mod drafts;
@@ -25,7 +24,7 @@ mod tests;
 mod text;
 mod worker;
 
-pub use engine::{Ask, Engine, EngineOptions};
+pub use engine::{Ask, Engine, EngineOptions, Render};
 pub use error::InferError;
 pub use event::{Event, SequenceId};
 pub use memory::{MemoryPlan, Room};

@@ -302,7 +302,15 @@ fn an_edit_ends_when_a_file_of_the_model_passes_a_limit_and_leaves_nothing() {
         done.err
     };
     let nested = format!("{{{{ {} 1 }}}}", "not ".repeat(50_000));
-    for (harm, why) in [(DOUBLING, "memory"), (SLOW, "processor time"), (&nested, "nests too deeply")] {
+    // This one only does harm for the text of the fact.
+    let deep = "{% if m.content.startswith('The shop') %}{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}{% endif %}";
+    let cases = [
+        (DOUBLING, "memory"),
+        (SLOW, "processor time"),
+        (&nested, "nests too deeply"),
+        (deep, "nests too deeply"),
+    ];
+    for (harm, why) in cases {
         let place = Place::new();
         with_template(&place, &before_each_message(harm));
         let said = edit(&place, &["--chat"]);

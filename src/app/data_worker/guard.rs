@@ -1,10 +1,10 @@
-//! The limits of a worker for a process that runs a model's tokenizer and chat template itself.
+//! The limits of a worker for a process that runs a model's tokenizer itself.
 //!
 //! Some work needs tokenizer and weights in one process, again and again, and its person waits in front
 //! of it. Such a process keeps a ledger of its own, and a thread looks at it as a parent does. What passes a
 //! limit cannot be stopped from within, so the process ends with the same sentence. An overflowed stack and a
-//! failed allocation abort the process before anybody can say a sentence; what such files do when they are
-//! read is found before, in a worker ([`ModelTokenizer`](super::ModelTokenizer)).
+//! failed allocation abort the process before anybody can say a sentence; therefore a worker reads both files
+//! first, and renders by the chat template ([`ModelTokenizer`](super::ModelTokenizer)).
 
 use std::panic::{set_hook, take_hook};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::failure::Failure;
 /// How often the ledger is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Watches what tokenizers and templates take in this process from now on. `end` is called with the failure
-/// when a limit is passed or one of them panics; it says so and ends the process.
+/// Watches what tokenizers take in this process from now on. `end` is called with the failure when a limit is
+/// passed or one of them panics; it says so and ends the process.
 ///
 /// # Errors
 /// The system has no memory or no thread.

@@ -9,9 +9,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use sparktune_base::field_map::FieldMap;
 use sparktune_base::thinking::Thinking;
-use sparktune_data::{DataError, Format, Input, Packed, Prepared, Preview, Progress, Report, TemplateKwargs};
+use sparktune_data::{
+    DataError, Format, Input, Packed, Prepared, Preview, Progress, Rejection, Report, TemplateKwargs,
+};
 use sparktune_ndp::Token;
 
 use super::ledger::Ledger;
@@ -164,6 +167,23 @@ impl ModelTokenizer {
     ) -> Result<Vec<Vec<u32>>, Failure> {
         match self.ask(Request::Prompts(texts.to_vec()), progress)? {
             Reply::Prompts(prompts) => Ok(prompts),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Renders messages in OpenAI's form with these variables of the template, as
+    /// [`sparktune_data::ChatTokenizer::render_messages`] does, or returns why they are refused.
+    ///
+    /// # Errors
+    /// The worker was ended.
+    pub fn render(
+        &self,
+        messages: &Value,
+        kwargs: &TemplateKwargs,
+    ) -> Result<Result<String, Rejection>, Failure> {
+        let request = Request::Render { messages: messages.clone(), kwargs: kwargs.clone() };
+        match self.ask(request, &())? {
+            Reply::Rendered(rendered) => Ok(rendered),
             _ => Err(unexpected()),
         }
     }

@@ -4,12 +4,13 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sparktune_base::field_map::FieldMap;
 use sparktune_base::thinking::Thinking;
 use sparktune_data::token_file::OnDamage;
 use sparktune_data::{
     ExampleOptions, Format, Input, MaskPolicy, PackOptions, Packed, PrepareOptions, Prepared, Preview,
-    PreviewOptions, Report, Step, TemplateKwargs, Wanted,
+    PreviewOptions, Rejection, Report, Step, TemplateKwargs, Wanted,
 };
 
 use crate::failure::Failure;
@@ -47,6 +48,11 @@ pub(super) enum Request {
     Pack(PackRequest),
     /// Renders what a user says to the model as a server does, and tokenises it.
     Prompts(Vec<String>),
+    /// Renders messages in OpenAI's form with these variables of the template.
+    Render {
+        messages: Value,
+        kwargs: TemplateKwargs,
+    },
 }
 
 /// A check of data with a model.
@@ -117,6 +123,8 @@ pub(super) enum Reply {
     Packed(Packed),
     /// The token ids of each prompt.
     Prompts(Vec<Vec<u32>>),
+    /// The text of messages.
+    Rendered(Result<String, Rejection>),
 }
 
 /// The tokenizer with the variables of its template as they are now.

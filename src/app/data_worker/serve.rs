@@ -137,6 +137,10 @@ fn answer(
             let prompts = texts.iter().map(|text| tokenizer.encode_prompt(text));
             Reply::Prompts(prompts.collect::<Result<_, _>>().map_err(refused_prompt)?)
         }
+        Request::Render { messages, kwargs } => {
+            tokenizer.set_kwargs(kwargs);
+            Reply::Rendered(tokenizer.render_messages(&messages))
+        }
         Request::Pack(PackRequest { inputs, options, output }) => {
             Reply::Packed(pack_text(&inputs, tokenizer, &options, Path::new(&output), progress)?)
         }
